@@ -1,7 +1,7 @@
 """Figure of chapter 8: errors of sums in float, the tolerance that their length gives, and what a mistake costs."""
 import math
 import random
-import struct
+from ctypes import c_float
 
 from svg import axes, curve, document, key, lines, rect, text
 
@@ -9,15 +9,11 @@ X, Y, WIDTH, HEIGHT = 80, 62, 440, 240
 LENGTHS, SUMS, EPSILON, LOW = [2 ** i for i in range(2, 13)], 12, 2.0 ** -23, -8  # the axis begins at 1e-8
 
 
-def to_float(x):
-    return struct.unpack("f", struct.pack("f", x))[0]
-
-
 def error(terms):
     """Of a sum of numbers between -1 and 1 in order, as a part of the sum's standard deviation."""
     total = 0.0
     for term in terms:
-        total = to_float(total + term)
+        total = c_float(total + term).value
     return abs(total - math.fsum(terms)) / math.sqrt(len(terms) / 3)
 
 
@@ -30,9 +26,9 @@ def picture():
         X, Y, WIDTH, HEIGHT, [(i / 12, str(2 ** i)) for i in range(0, 13, 2)],
         [(1 - i / LOW, f"1e{i}" if i else "1") for i in range(LOW, 1, 2)])]
     for length in LENGTHS:
-        errors = [error([to_float(draw.uniform(-1, 1)) for _ in range(length)]) for _ in range(SUMS)]
-        at = [place(length, size) for size in errors if size > 10 ** LOW]
-        parts += [rect(round(x - 2, 1), round(y - 2, 1), 4, 4, "b") for x, y in at]
+        errors = [error([c_float(draw.uniform(-1, 1)).value for _ in range(length)]) for _ in range(SUMS)]
+        parts += [rect(round(x - 2, 1), round(y - 2, 1), 4, 4, "b")
+                  for x, y in (place(length, size) for size in errors if size > 10 ** LOW)]
     for colour, limit in (("c", lambda length: 2 * math.sqrt(length) * EPSILON), ("a", lambda _: 0.1)):
         parts.append(curve([place(length, limit(length)) for length in LENGTHS], colour, 3))
     return document("Rounding, tolerance and mistakes", 840, Y + HEIGHT + 56, [

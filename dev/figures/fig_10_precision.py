@@ -5,7 +5,7 @@ from svg import axes, curve, document, line, lines, path, text
 
 X, Y, WIDTH, HEIGHT = 80, 62, 500, 220
 LEAST, MOST, FINEST = -30, 18, -12  # powers of two: the axes
-FORMATS = (  # name, bits of mantissa, smallest normal exponent, largest number, colour, place of the name
+FORMATS = (  # name, bits of mantissa, smallest normal exponent, largest number, colour, where its name stands
     ("bf16", 7, -126, 3.4e38, "b", -28, -8), ("fp16", 10, -14, 65504, "c", -9, -8), ("e4m3", 3, -6, 448, "a", 3, 17),
     ("e5m2", 2, -14, 57344, "", 3, -8))
 

@@ -8,30 +8,19 @@ COPY, MULTIPLY = 2 * ROWS * DEPTH * 2 / L2, 2 * ROWS * ROWS * DEPTH / (256 * PEA
 X, SCALE = 110, 0.098
 
 
-def schedule(stages):
-    """For each tile: when its copy and its product begin. A copy waits until its stage is free."""
-    copies, products, copied, done = [], [], 0.0, 0.0
-    for i in range(TILES):
-        begin = max(copied, products[i - stages] + MULTIPLY if i >= stages else 0.0)
-        copied = begin + COPY
-        done = max(copied, done)
-        copies.append(begin)
-        products.append(done)
-        done += MULTIPLY
-    return copies, products
-
-
 def timeline(y, title, stages):
-    copies, products = schedule(stages)
-    end = X + SCALE * (products[-1] + MULTIPLY)
+    """A copy waits until its stage is free. A product waits for its copy."""
+    copied, ends = 0.0, [0.0] * stages  # when the last copy and the products end; none has run in the stages at first
     parts = [text(24, y, title, "title"), text(24, y + 34, "copy"), text(24, y + 66, "multiply")]
-    for i, (copy, product) in enumerate(zip(copies, products)):
-        for top, start, clocks, colour in ((16, copy, COPY, "ac"[i % stages]), (48, product, MULTIPLY, "b")):
-            left = X + SCALE * start
+    for i in range(TILES):
+        copied = max(copied, ends[-stages]) + COPY
+        ends.append(max(copied, ends[-1]) + MULTIPLY)
+        for top, clocks, end, colour in ((16, COPY, copied, "ac"[i % stages]), (48, MULTIPLY, ends[-1], "b")):
+            left = X + SCALE * (end - clocks)
             parts += [rect(round(left, 1), y + top, round(SCALE * clocks - 2, 1), 26, colour),
                       text(round(left + SCALE * clocks / 2 - 1), y + top + 18, i, "middle")]
-    return [*parts, line(round(end), y + 8, round(end), y + 80),
-            text(round(end) + 8, y + 50, f"{products[-1] + MULTIPLY:,.0f} clocks")]
+    right = round(X + SCALE * ends[-1])
+    return [*parts, line(right, y + 8, right, y + 80), text(right + 8, y + 50, f"{ends[-1]:,.0f} clocks")]
 
 
 def picture():
