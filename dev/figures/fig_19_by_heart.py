@@ -10,7 +10,7 @@ WIDE, LOW, HIGH = 400, 5e-4, 10
 MARKS = (  # name, colour, how far below the curve's end the words stand, words
     ("no_mean_gn", "matrix", 5, "LayerNorm without mean(g n)"), ("no_delta", "c", -2, "attention without delta"),
     ("no_mean_g", "c", 16, "LayerNorm without mean(g)"), ("no_lookup", "a", 5, "wte from the head only"),
-    ("no_bias", "a", -2, "no gradient for biases"), ("no_gelu_term", "a", 6, "half of GELU's derivative"),
+    ("no_bias", "a", -2, "no gradient for biases"), ("no_gelu_term", "a", 6, "GELU without its second term"),
     ("right", "b", 14, "no mistake"))
 
 
