@@ -1,43 +1,34 @@
-"""Figure of chapter 18: what top-p keeps at many temperatures, and of two distributions, beside top-k."""
-from fig_18_generation import WEIGHTS, WORDS
+"""Figure of chapter 18: what top-p keeps at many temperatures, and what top-p and top-k keep of two distributions."""
+from fig_18_generation import WEIGHTS
 from plots import HEIGHT, LEFT, TOP, WIDTH
 from svg import axes, document, key, line, rect, text
 
-TEMPERATURES, TOP_P, TOP_K = [n / 4 for n in range(1, 13)], 0.7, 4
-SURE, UNSURE = 0.25, 0.85  # the probability of a token over that of the likelier one before it
-RIGHT, TOKENS, HIGH = LEFT + 428, 12, 80
+TOP_P, TOP_K, RIGHT, STEP = 0.7, 4, LEFT + 428, WIDTH / 12  # RIGHT: the second panel; STEP: from bar to bar
 
 
-def shares(weights):
-    """Probabilities, the likeliest first, each with whether top-p keeps it."""
-    p = [weight / sum(weights) for weight in weights]
-    return [(share, sum(p[:i]) < TOP_P) for i, share in enumerate(p)]
-
-
-def temperatures():
-    """Each bar is a distribution over five words, piled up from the likeliest."""
-    parts, wide = [], WIDTH / len(TEMPERATURES)
-    for i, temperature in enumerate(TEMPERATURES):
-        bottom = TOP + HEIGHT
-        for share, kept in shares([weight ** (1 / temperature) for weight in WEIGHTS]):
-            bottom -= HEIGHT * share
-            parts += [rect(round(LEFT + 4 + wide * i, 1), round(bottom + 1, 1), wide - 4, round(max(HEIGHT * share - 2, 0.5), 1), "c" if kept else "matrix")]
-    cut = TOP + HEIGHT * (1 - TOP_P)
-    return [*parts, line(LEFT, cut, LEFT + WIDTH, cut)]
-
-
-def bars(y, words, ratio):
-    parts, wide = [text(RIGHT, y - 8, words)], WIDTH / TOKENS
-    for i, (share, kept) in enumerate(shares([ratio ** n for n in range(TOKENS)])):
-        parts.append(rect(RIGHT + wide * i, round(y + HIGH * (1 - share), 1), wide - 4, round(max(HIGH * share, 1), 1), "c" if kept else "matrix"))
-    return [*parts, line(RIGHT + wide * TOP_K - 2, y, RIGHT + wide * TOP_K - 2, y + HIGH)]
+def bars(x, bottom, high, weights, across, piled):
+    """Probabilities, the likeliest first: side by side or piled up. high: the pixels of a probability of 1."""
+    parts, so_far = [], 0.0
+    for i, share in enumerate(weight / sum(weights) for weight in weights):
+        tall = max(high * share - 2, 1)
+        parts.append(rect(round(x + across * i, 1), round(bottom - high * piled * so_far - tall, 1), 22,
+                          round(tall, 1), "c" if so_far < TOP_P else "matrix"))
+        so_far += share
+    return parts
 
 
 def picture():
-    across = [((i + 0.5) / len(TEMPERATURES), f"{TEMPERATURES[i]:g}") for i in (1, 3, 7, 11)]
-    parts = [text(20, 28, "Five words at many temperatures", "title"), *temperatures(),
-             *axes(LEFT, TOP, WIDTH, HEIGHT, across, ((0, "0"), (TOP_P, f"{TOP_P}"), (1, "1"))),
-             text(RIGHT, 28, "A sure model and one that is not", "title"),
-             *bars(70, "sure", SURE), *bars(184, "not sure", UNSURE),
-             *key(LEFT, 290, "c", f"kept by top-p {TOP_P}"), *key(LEFT + 190, 290, "matrix", "cut")]
+    cut, k = TOP + HEIGHT * (1 - TOP_P), RIGHT + STEP * TOP_K - 3
+    parts = [text(LEFT - 24, 28, "Five words, by temperature", "title"), text(RIGHT, 28, "Twelve tokens", "title"),
+             *axes(LEFT, TOP, WIDTH, HEIGHT, [((4 * t - 0.5) / 12, f"{t:g}") for t in (0.5, 1, 2, 3)],
+                   ((0, "0"), (TOP_P, f"{TOP_P}"), (1, "1"))), line(k, 68, k, 260)]
+    for i in range(12):
+        powers = [weight ** (4 / (i + 1)) for weight in WEIGHTS]
+        parts += bars(LEFT + 4 + STEP * i, TOP + HEIGHT, HEIGHT, powers, 0, True)
+    for bottom, words, ratio in ((148, "The model is sure.", 0.25), (260, "The model is not sure.", 0.85)):
+        parts += [*bars(RIGHT, bottom, 100, [ratio ** n for n in range(12)], STEP, False),
+                  text(k + 8, bottom - 24, words)]
+    parts += [line(LEFT, cut, LEFT + WIDTH, cut), *key(LEFT, 290, "c", f"kept by top-p {TOP_P}"),
+              *key(LEFT + 190, 290, "matrix", "cut by top-p"),
+              text(RIGHT, 302, f"top-k {TOP_K} keeps those left of the line")]
     return document("What top-p keeps", 850, 316, parts)
