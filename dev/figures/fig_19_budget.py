@@ -1,6 +1,4 @@
-"""Figure of chapter 19: the parameters and tokens of the recipes, and what 8 H100 can train in an hour, a day, a week.
-A run is 6 N D FLOPs, at the predicted MFU of 44 %.
-"""
+"""Figure of chapter 19: parameters and tokens of the recipes, and what 8 H100 can train: 6 N D FLOPs, predicted MFU."""
 from math import log10
 
 from plots import HEIGHT, TOP, WIDTH, place, trail
@@ -26,7 +24,8 @@ def picture():
     parts = [text(LEFT - 24, 28, "Billion tokens of a run, by parameters", "title"),
              *axes(LEFT, TOP, WIDTH, HEIGHT, ((0.1 / 1.5, "100 million"), (1.1 / 1.5, "1 billion")),
                    [(n / 3, f"{10 ** n:,}") for n in range(4)]),
-             *straight(lambda n: n + log10(BEST), "c", 2, "best"), text(RIGHT, 28, "Tokens for each parameter", "title")]
+             *straight(lambda n: n + log10(BEST), "c", 2, "best"),
+             text(RIGHT, 28, "Tokens for each parameter", "title")]
     for words, hours in (("1 hour", 1), ("1 day", 24), ("1 week", 168)):
         parts += straight(lambda n, hours=hours: log10(FLOPS * 3600 * hours / 6) - n, "matrix", 2, words)
     for i, (name, L, C, steps, batch, below) in enumerate(RECIPES):
