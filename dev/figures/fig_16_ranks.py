@@ -21,7 +21,7 @@ def sends(ranks, width):
 def curves(to_pixels, first, last, series):
     """From 2^first to 2^last ranks. series: (colour, function of the number of ranks)."""
     ranks = [2 ** (i / 8) for i in range(8 * first, 8 * last + 1)]
-    return [curve([to_pixels((log2(n), function(n))) for n in ranks], colour, 2.5) for colour, function in series]
+    return [curve([to_pixels((log2(n), function(n))) for n in ranks], colour) for colour, function in series]
 
 
 def picture():
