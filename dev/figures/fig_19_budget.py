@@ -13,21 +13,21 @@ MODELS = (7.9, 9.4)  # powers of ten of the parameters; those of the tokens are 
 to_pixels = place(LEFT, MODELS, (9, 12))
 
 
-def straight(tokens, colour, width, words):
+def straight(tokens, colour, words):
     """The part of a line that the panel has. tokens: those for 10^n parameters, as a power of ten."""
     points = [(n / 100, tokens(n / 100)) for n in range(round(100 * MODELS[0]), round(100 * MODELS[1]) + 1)]
     points = [to_pixels(point) for point in points if 9 <= point[1] <= 12]
-    return [curve(points, colour, width), text(round(points[-1][0]) + 6, round(points[-1][1]) - 4, words)]
+    return [curve(points, colour), text(round(points[-1][0]) + 6, round(points[-1][1]) - 4, words)]
 
 
 def picture():
     parts = [text(LEFT - 24, 28, "Billion tokens of a run, by parameters", "title"),
              *axes(LEFT, TOP, WIDTH, HEIGHT, ((0.1 / 1.5, "100 million"), (1.1 / 1.5, "1 billion")),
                    [(n / 3, f"{10 ** n:,}") for n in range(4)]),
-             *straight(lambda n: n + log10(BEST), "c", 2, "best"),
+             *straight(lambda n: n + log10(BEST), "c", "best"),
              text(RIGHT, 28, "Tokens for each parameter", "title")]
     for words, hours in (("1 hour", 1), ("1 day", 24), ("1 week", 168)):
-        parts += straight(lambda n, hours=hours: log10(FLOPS * 3600 * hours / 6) - n, "matrix", 2, words)
+        parts += straight(lambda n, hours=hours: log10(FLOPS * 3600 * hours / 6) - n, "matrix", words)
     for i, (name, L, C, steps, batch, below) in enumerate(RECIPES):
         N, D = 12 * L * C * C + 13 * L * C + (V + T + 2) * C, steps * batch
         x, y = to_pixels((log10(N), log10(D)))
