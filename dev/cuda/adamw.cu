@@ -163,9 +163,11 @@ static void update5(Update &p) {
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Update p;
-    double bytes = (double)p.n * (7.0 * sizeof(float) + (double)sizeof(floatX));
-    ladder.layer({format("AdamW, %lld parameters", (long long)p.n), bytes, 0.0, [&p] { p.clear(); },
-                  [&p](Test *t) { p.check(t); }});
+    double each = 7.0 * sizeof(float) + (double)sizeof(floatX), of_124M = 124439808.0; // bytes; parameters
+    auto choose = [&p, n = p.n](int problem) { p.n = problem == 0 ? n : n / 2; };
+    ladder.layer({format("AdamW, %lld parameters", (long long)p.n), (double)p.n * each, 0.0, [&p] { p.clear(); },
+                  [&p](Test *t) { p.check(t); },
+                  rows_real_shape("124439808 parameters", (double)p.n, of_124M, of_124M * each, choose)});
     ladder.version("a kernel a line", [&p] { update1(p); });
     ladder.version("one kernel", [&p] { update2(p); });
     ladder.version("8 elements a thread", [&p] { update3(p); });

@@ -22,6 +22,13 @@ struct RealShape {
     std::function<void(int)> choose;      // lets the versions run on problem 0 or 1
 };
 
+// The real shape of a layer without tiles, whose counts grow with its rows. Problem 1 has half the rows of problem 0.
+// columns: how many times as wide a row is at this shape.
+static inline RealShape rows_real_shape(const std::string &name, double rows, double real_rows, double bytes,
+                                        const std::function<void(int)> &choose, double columns = 1.0) {
+    return {name, {rows, rows / 2.0, real_rows * columns}, {1.0, 1.0, columns}, bytes, 0.0, false, choose};
+}
+
 struct Layer {
     std::string name;                  // with its sizes: "layernorm forward, 64 x 768"
     double bytes;                      // at least: reads each input once and writes each output once

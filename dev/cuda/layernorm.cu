@@ -3,6 +3,8 @@
 #include "dev/cuda/ladder.cuh"
 #include "llmc/layers/layernorm.cuh"
 
+#define GPT2_N 16384 // 16 sequences of 1,024 tokens
+
 // ---- Forward ----
 
 struct Forward {
@@ -158,9 +160,11 @@ static void forward5(Forward &p) {
 }
 
 static void forward_ladder(Ladder &ladder, Forward &p) {
-    double bytes = 2.0 * (double)sizeof(floatX) * ((double)p.N * p.C + p.C) + 8.0 * p.N;
-    ladder.layer({format("layernorm forward, %d x %d", p.N, p.C), bytes, 0.0,
-                  [&p] { p.out.poison(), p.mean.poison(), p.rstd.poison(); }, [&p](Test *t) { p.check(t); }});
+    auto bytes_of = [C = p.C](double N) { return 2.0 * (double)sizeof(floatX) * (N * C + C) + 8.0 * N; };
+    auto choose = [&p, N = p.N](int problem) { p.N = problem == 0 ? N : N / 2; };
+    ladder.layer({format("layernorm forward, %d x %d", p.N, p.C), bytes_of(p.N), 0.0,
+                  [&p] { p.out.poison(), p.mean.poison(), p.rstd.poison(); }, [&p](Test *t) { p.check(t); },
+                  rows_real_shape(format("%d x %d", GPT2_N, p.C), p.N, GPT2_N, bytes_of(GPT2_N), choose)});
     ladder.version("a thread a row", [&p] { forward1(p); });
     ladder.version("a warp a row", [&p] { forward2(p); });
     ladder.version("16 bytes a lane", [&p] { forward3(p); });
@@ -375,9 +379,14 @@ static void backward4(Backward &p) {
 }
 
 static void backward_ladder(Ladder &ladder, Backward &p) {
-    double bytes = (double)sizeof(floatX) * (4.0 * p.N * p.C + p.C) + 8.0 * p.N + 16.0 * p.C;
-    ladder.layer({format("layernorm backward, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
-                  [&p](Test *t) { p.check(t); }});
+    auto bytes_of = [C = p.C](double N) { return (double)sizeof(floatX) * (4.0 * N * C + C) + 8.0 * N + 16.0 * C; };
+    auto choose = [&p, N = p.N](int problem) {
+        p.N = p.in.N = problem == 0 ? N : N / 2;
+        p.blocks3 = (int)blocks_for(p.N, BACKWARD_ROWS);
+    };
+    ladder.layer({format("layernorm backward, %d x %d", p.N, p.C), bytes_of(p.N), 0.0, [&p] { p.clear(); },
+                  [&p](Test *t) { p.check(t); },
+                  rows_real_shape(format("%d x %d", GPT2_N, p.C), p.N, GPT2_N, bytes_of(GPT2_N), choose)});
     ladder.version("a thread a row, atomics", [&p] { backward1(p); });
     ladder.version("a warp a row, then columns", [&p] { backward2(p); });
     ladder.version("one pass, sums of a block", [&p] { backward3(p); });

@@ -317,9 +317,14 @@ static void bias_llmc(Bias &p) {
 }
 
 static void bias_ladder(Ladder &ladder, Bias &p) {
-    double bytes = (double)sizeof(floatX) * p.N * p.OC + 2.0 * sizeof(float) * p.OC;
-    ladder.layer({format("matmul backward, bias, %d x %d", p.N, p.OC), bytes, 0.0, [&p] { p.clear(); },
-                  [&p](Test *t) { p.check(t); }});
+    auto bytes_of = [](double N, double OC) { return (double)sizeof(floatX) * N * OC + 2.0 * sizeof(float) * OC; };
+    auto choose = [&p, N = p.N](int problem) {
+        p.N = problem == 0 ? N : N / 2;
+        p.chunks = p.N / CHUNK;
+    };
+    ladder.layer({format("matmul backward, bias, %d x %d", p.N, p.OC), bytes_of(p.N, p.OC), 0.0, [&p] { p.clear(); },
+                  [&p](Test *t) { p.check(t); },
+                  rows_real_shape("16384 x 3072", p.N, 16384, bytes_of(16384, 3072), choose, 3072.0 / p.OC)});
     ladder.version("a thread a column", [&p] { bias1(p); });
     ladder.version("chunks of rows, atomics", [&p] { bias2(p); });
     ladder.version("chunks in a fixed order", [&p] { bias3(p); });

@@ -18,8 +18,13 @@ static std::string ladder_caption(const Layer &layer) {
         text += format(" and %.3g MFLOP, %.3g FLOP a byte", 1e-6 * layer.flops, layer.flops / layer.bytes);
     }
     if (layer.real.name != "") {
-        text += format("; at GPT-2's shape, %s, %.3g MB and %.3g GFLOP, %.3g FLOP a byte", layer.real.name.c_str(),
-                       1e-6 * layer.real.bytes, 1e-9 * layer.real.flops, layer.real.flops / layer.real.bytes);
+        bool large = layer.real.bytes >= 1e9;
+        text += format("; at GPT-2's shape, %s, %.3g %s", layer.real.name.c_str(),
+                       (large ? 1e-9 : 1e-6) * layer.real.bytes, large ? "GB" : "MB");
+    }
+    if (layer.real.flops > 0) {
+        text +=
+            format(" and %.3g GFLOP, %.3g FLOP a byte", 1e-9 * layer.real.flops, layer.real.flops / layer.real.bytes);
     }
     return text + ".";
 }

@@ -65,21 +65,23 @@ def test_all_columns():
     """They are those of the page and more. Their heads name them."""
     page, result = tables(text_of("dev/cuda/README.md")), ladder("layernorm", "--all-columns")
     heads = re.findall(r"^\| version +\|(.*)\|$", result.stdout, re.M)
-    assert heads and all(len(head.split("|")) == 11 for head in heads), heads
+    assert heads and all(len(head.split("|")) == 12 for head in heads), heads
     for layer, rows in tables(result.stdout).items():
         assert len(rows) == len(page[layer]), rows
         for (number, name, cells), expected in zip(rows, page[layer]):
-            assert (number, name) == expected[:2] and are_among(expected[2], cells) and cells.count("|") == 10, cells
+            assert (number, name) == expected[:2] and are_among(expected[2], cells) and cells.count("|") == 11, cells
 
 
 def test_real_shape():
-    """Bounds at GPT-2's shape that follow from its operations: multiplies of the threads, and of the tensor cores."""
+    """Bounds at GPT-2's shape that follow from operations, of the threads or of the tensor cores, or from bytes."""
     page = tables(text_of("dev/cuda/README.md"))
     bound_of = {name: cells.split("|")[4].split() for _, name, cells in page["matmul forward, 128 x 128 x 128"]}
     flops = 2 * 16384 * 3072 * 768
     for name, tflops, part in (("16 bytes a lane", 66.9, "fp32"), ("llmc", 989.4, "tensor")):
         microseconds, by = bound_of[name]
         assert abs(float(microseconds) - 1e-6 * flops / tflops) <= 0.1 and by == part, bound_of
+    update = {name: cells.split("|")[4].split() for _, name, cells in page["AdamW, 65536 parameters"]}
+    assert abs(float(update["one kernel"][0]) - 30 * 124439808 / 3350e3) <= 0.1, update  # 30 bytes a parameter
 
 
 @pytest.mark.long
