@@ -9,8 +9,9 @@
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
 names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, GPT2 and LLAMA tests of
 test_gpt2emu and test_llama3emu, NCCL tests of build/emu/emu_nccl, CPU and EMU a test file of dev/test/programs with
-pytest's -k, for train_gpt2 and train_gpt2emu, and if it names llama for train_llama3 and train_llama3emu. GRID names
-tests of test_grid.py, for train_gpt2emu in fp32, or in bf16 if it names bf16. Run it before and after tests are merged.
+pytest's -k, for train_gpt2 and train_gpt2emu, and if it names llama for train_llama3 and train_llama3emu, BOOK one for
+build/emu/book. GRID names tests of test_grid.py, for train_gpt2emu in fp32, or in bf16 if it names bf16. Run it before
+and after tests are merged.
 """
 import argparse
 import collections
@@ -22,7 +23,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TREE = os.path.join(ROOT, "build", "mutations")
 UNIT, FUZZ, KERNELS, NCCL, CPU, EMU = "unit", "fuzz", "kernels", "nccl", "cpu", "emu"
-GPT2, LLAMA, GRID = "gpt2", "llama", "grid"
+GPT2, LLAMA, GRID, BOOK = "gpt2", "llama", "grid", "book"
 Mistake = collections.namedtuple("Mistake", "file old new kind test")
 
 MISTAKES = [Mistake(*row) for row in (
@@ -751,6 +752,14 @@ MISTAKES = [Mistake(*row) for row in (
     ("doc/simple/train_gpt2_simple.cu", "y < rows && term < K ?", "true ?", EMU, "test_simple_gpu.py -k equal_bits"),
     ("doc/simple/train_gpt2_simple.cu", "    __syncwarp(); // the", "    // the", EMU,
      "test_simple_gpu.py -k equal_bits"),
+    ("dev/exercises/projects_gpu/solutions.h", "    float max = -INFINITY", "    float max = 0.0f", BOOK,
+     "test_book.py -k projects"),
+    ("dev/exercises/projects_gpu/solutions.h", "higher = fmaxf(max, score)", "higher = 0.0f", BOOK,
+     "test_book.py -k projects"),
+    ("dev/exercises/projects_cpu/solutions.h",
+     "work[i].joined = pipe_puts(work[i].action) && pipe_gets(work[i + 1].action);",
+     "if (pipe_puts(work[i].action) && pipe_gets(work[i + 1].action)) { work[i].joined = work[i + 1].joined = true; }",
+     BOOK, "test_book.py -k projects"),
 )]
 
 
@@ -793,7 +802,7 @@ def targets_of(mistake):
     llama = ["train_llama3", "train_llama3emu"] if "llama" in mistake.test else []
     return {UNIT: [unit_program(suite) for suite in mistake.test.split()], FUZZ: [f"build/{mistake.test}"],
             KERNELS: ["build/emu/test_kernels"], GPT2: ["test_gpt2emu"], LLAMA: ["test_llama3emu"],
-            NCCL: ["build/emu/emu_nccl"], CPU: ["train_gpt2", "tokenize"],
+            NCCL: ["build/emu/emu_nccl"], BOOK: ["build/emu/book"], CPU: ["train_gpt2", "tokenize"],
             EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
 
 
