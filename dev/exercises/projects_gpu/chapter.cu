@@ -38,7 +38,7 @@ static std::string shaped(const char *name, std::initializer_list<int> shape) {
     return text + ")";
 }
 
-// e^100 overflows and e^-110 is 0, so a row near 100 or -100 needs its own maximum, not 0. A sum of C numbers is off by
+// e^100 overflows and e^-110 is 0, so a row near 100 or -110 needs its own maximum, not 0. A sum of C numbers is off by
 // C half epsilons at most, and expf by 2.
 static void check_softmax(Test *t) {
     const int sizes[][2] = {{64, 1000}, {5, 72}, {3, 1024}};
