@@ -103,6 +103,8 @@ static inline bool same_numbers(Test *t, const char *what, const float *got, con
 #define CHECK(t, condition, ...) chapter_check((t), (condition), __VA_ARGS__)
 #define check_close same_numbers
 
+// ---- Likely mistakes: of an array after its check, by likely(), and of one number, by check_number() ----
+
 // Names a likely mistake, if the wrong numbers are those that this mistake makes, to 1 part in 10,000 of the largest.
 static inline void likely(Test *t, const float *got, const float *mistaken, size_t n, const char *mistake) {
     float largest = 0.0f;
@@ -111,6 +113,37 @@ static inline void likely(Test *t, const float *got, const float *mistaken, size
     for (size_t i = 0; i < n && equal; i++) { equal = fabsf(got[i] - mistaken[i]) <= 1e-4f * largest; }
     if (equal) { printf("  Likely: %s\n", mistake); }
 }
+
+static inline bool is_near(double got, double want, double tolerance) { return fabs(got - want) <= tolerance; }
+
+// What a mistake would make of one wanted number. NAN stands for an infinity, too.
+typedef struct {
+    double value;
+    const char *words;
+} Mistake;
+
+// Returns the words of the mistake that gives `got` instead of `want`, or "". A mistake that changes nothing here
+// explains nothing.
+static inline const char *likely_mistake(double got, double want, double tolerance, const Mistake *mistakes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        double value = mistakes[i].value;
+        bool explains =
+            isfinite(value) ? is_near(got, value, tolerance) && !is_near(value, want, tolerance) : !isfinite(got);
+        if (explains) { return mistakes[i].words; }
+    }
+    return "";
+}
+
+// Passes only if |got - want| <= tolerance, so a NaN fails. `input` says what the answer was given.
+static inline bool check_one_number(Test *t, const char *input, double got, double want, double tolerance,
+                                    const Mistake *mistakes, size_t n) {
+    const char *words = likely_mistake(got, want, tolerance, mistakes, n);
+    return chapter_check(t, is_near(got, want, tolerance), "%s: got %.9g, want %.9g%s%s", input, got, want,
+                         words[0] ? ". Likely: " : "", words);
+}
+
+#define check_number(t, input, got, want, tolerance, mistakes)                                                         \
+    check_one_number(t, input, got, want, tolerance, mistakes, COUNT_OF(mistakes))
 
 // ---- The program of a chapter ----
 

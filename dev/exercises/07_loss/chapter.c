@@ -1,6 +1,5 @@
 // Chapter 7, the loss and the head: the worked example of doc/07_loss.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#include "dev/exercises/likely.h"
 #include ANSWERS
 
 // ---- The worked example: two tokens, a vocabulary of three, and one row of padding ----
@@ -72,7 +71,7 @@ static bool check_z_row(Test *t, float shift) {
                                {lse - exact[z_target], "a lse^2 is missing"},
                                {want - 2.0 * exact[z_target] - lse, "the sign of logits[target]"}};
     const char *row = format("logits around %g, target %d", (double)shift, z_target);
-    if (!check_number(t, format("%s: the loss", row), (double)loss, want, tolerance, of_loss, 3)) { return false; }
+    if (!check_number(t, format("%s: the loss", row), (double)loss, want, tolerance, of_loss)) { return false; }
     for (int v = 0; v < WORDS; v++) {
         double p = exp(exact[v] - lse), one = v == z_target ? 1.0 : 0.0, got = (double)gradient[v];
         const Mistake of_gradient[] = {{NAN, "exp of a large logit is infinite: subtract the largest logit first"},
@@ -81,7 +80,7 @@ static bool check_z_row(Test *t, float shift) {
                                        {p - one + z_factor * lse * lse * p, "the derivative of lse^2 is 2 lse p"},
                                        {p - one + 2.0 * z_factor * lse, "2 a lse needs the factor p"}};
         const char *where = format("%s: gradient[%d]", row, v);
-        if (!check_number(t, where, got, (double)want_gradient[v], tolerance, of_gradient, 5)) { return false; }
+        if (!check_number(t, where, got, (double)want_gradient[v], tolerance, of_gradient)) { return false; }
     }
     return true;
 }
@@ -103,7 +102,7 @@ static bool check_chunks_of(Test *t, int chunk, const char *name, const float *g
             {change, "dwte holds a gradient already: add to it"},
             {before, "this number was not written"}};
         const char *where = format("%d rows in chunks of %d: %s[%d]", ROWS, chunk, name, i);
-        if (!check_number(t, where, (double)got[i], wanted, tolerance, mistakes, 4)) { return false; }
+        if (!check_number(t, where, (double)got[i], wanted, tolerance, mistakes)) { return false; }
     }
     return true;
 }
@@ -162,7 +161,7 @@ static bool check_joined_row(Test *t, float shift) {
         {(double)want - (double)largest, "the largest logit is missing in lse"},
         {(double)want + (double)target_logit, "this is lse: target_logit is not subtracted"}};
     const char *where = format("4 threads, logits around %g, the last thread without logits: the loss", (double)shift);
-    return check_number(t, where, (double)loss, (double)want, (WORDS + 256.0) * FLT_EPSILON, mistakes, 4);
+    return check_number(t, where, (double)loss, (double)want, (WORDS + 256.0) * FLT_EPSILON, mistakes);
 }
 
 static void check_join_states(Test *t) {

@@ -1,6 +1,5 @@
 // Chapter 8, checking gradients: the worked example of doc/08_gradients.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#include "dev/exercises/likely.h"
 #include ANSWERS
 
 #include "llmc/base/hash.h"
@@ -169,7 +168,7 @@ static void check_partial_sums(Test *t) {
     for (int threads = 1; threads <= 9; threads++) {
         float many = sum_on_threads(x, threads);
         const char *input = format("the sum of %d numbers on %d threads", SUM, threads);
-        if (!check_number(t, input, (double)many, sum, tolerance, none, 1) ||
+        if (!check_number(t, input, (double)many, sum, tolerance, none) ||
             !CHECK(t, memcmp(&one, &many, sizeof(one)) == 0,
                    "%s has other bits: %.9g, on 1 thread %.9g. Likely: the "
                    "borders of the blocks depend on the number of threads",

@@ -1,6 +1,5 @@
 // Chapter 11, memory: the worked example of doc/11_memory.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#include "dev/exercises/likely.h"
 #include ANSWERS
 #include "llmc/model/activations.h"
 
@@ -84,7 +83,7 @@ static void check_layer_bytes(Test *t) {
                                     {want + 4.0 * C * width, "gelu is given up from level 1 on"},
                                     {want + 2.0 * C * width, "ln1 and ln2 are given up from level 2 on"}};
         const char *where = format("C %d, NH %d, %d bytes a number, level %d", C, NH, width, level);
-        if (!check_number(t, where, got, want, 0.0, mistakes, 8)) { return; }
+        if (!check_number(t, where, got, want, 0.0, mistakes)) { return; }
     }
 }
 
@@ -111,7 +110,7 @@ static bool check_peak_of(Test *t, const char *which, const Lifetime *rows, int 
                                 {fullest_phase(rows, count, 1), "a buffer is gone after its last phase"},
                                 {largest, "this is the largest buffer: several live at once"}};
     double got = (double)live_peak(rows, count);
-    return check_number(t, which, got, fullest_phase(rows, count, 0), 0.0, mistakes, 4);
+    return check_number(t, which, got, fullest_phase(rows, count, 0), 0.0, mistakes);
 }
 
 // The five buffers of the worked example, then random ones.
@@ -145,7 +144,7 @@ static void check_best_segment(Test *t) {
             {cases[i].last_of_equals, "of several best k the smallest is asked for"},
             {floor(sqrt((double)(L * boundary) / (double)layer)), "the root is not always the best"}};
         const char *where = format("L %d, boundary %lld, layer %lld: k", L, (long long)boundary, (long long)layer);
-        if (!check_number(t, where, best_segment(L, boundary, layer), want, 0.0, mistakes, 4)) { return; }
+        if (!check_number(t, where, best_segment(L, boundary, layer), want, 0.0, mistakes)) { return; }
     }
 }
 
