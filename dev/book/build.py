@@ -137,6 +137,7 @@ class Page:
             elif token.type == "inline":
                 self.links(token)
                 self.note(plain(token))
+                self.formulas(token)
             elif token.type == "fence":
                 self.note(token.content)
                 shown = formula.render(token.content) if token.info == "text" else None
@@ -160,6 +161,13 @@ class Page:
                 page = re.fullmatch(r"(\w+)\.md", path)
                 to = f"{page[1]}.html".replace("README.html", "index.html") if page else f"{self.repository}/doc/{path}"
                 child.attrSet("href", to.replace("/doc/../", "/") + (f"#{anchor}" if anchor else ""))
+
+    def formulas(self, token):
+        """Code spans that are formulas become MathML."""
+        for child in token.children:
+            shown = formula.inline(child.content) if child.type == "code_inline" else None
+            if shown:
+                child.type, child.content = "html_inline", shown
 
     def listing(self, token):
         return f'<pre class="{html.escape(token.info or "text")}"><code>{html.escape(token.content)}</code></pre>\n'

@@ -3,7 +3,8 @@
     dx[i] = rstd * (g[i] - mean(g))        a note
 
 x[i] is a subscript, x^2 a power, a / b a fraction, "sum over i of" a sum sign. Neighbours are multiplied, as on paper.
-Three spaces separate formulas and notes of a line. A block in which a line is no equation stays as it is.
+Three spaces separate formulas and notes of a line. A block in which a line is no equation stays as it is, and so does
+a code span of a sentence that C or Python could read.
 """
 import html
 import re
@@ -11,12 +12,14 @@ import re
 TOKEN = re.compile(r"\s*(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?(?:e-?\d+)?|[A-Za-z]\w*(?:'s\b)?|\.\.\.|[-+<>]=|\S)")
 RELATION = re.compile(r"(?:^| )(?:[-+<>]?=|<|>)(?= )")
 COMMAND = re.compile(r"^\s*(\./|python3|scripts/|dev/|make |mpirun|\$)|[\"`{}]|--\w", re.M)
+PAPER = re.compile(r"\w\^|/ ?sqrt\(|\bsum over |^\w+\(\w+\) = | = .*\b\w [A-Za-z]\b")  # x^2, f(x) = y, y = a b: no code
 SIGNS = {"*": "⋅", "-": "−", "<=": "≤", ">=": "≥", "...": "…", "-=": "−=", "<": "&lt;", ">": "&gt;"}
 GREEK = {"alpha": "α", "beta": "β", "delta": "δ", "epsilon": "ε", "pi": "π", "sigma": "σ", "theta": "θ"}
 BIG = {"sum": "∑", "max": "max", "mean": "mean"}
 SPACE, CALLED = '<mspace width="0.2em"/>', ("<mi>", "<msub><mi>", "<mrow><mi>")
 WIDE = '<mspace width="2.5em"/>'
 OPEN, CLOSE = '<mrow class="group"><mo>(</mo>', "<mo>)</mo></mrow>"
+MATH = '<math xmlns="http://www.w3.org/1998/Math/MathML"'
 SEPARATORS = {"=", "+=", "-=", "<", ">", "<=", ">=", ",", ":", ";", "%"}
 
 
@@ -168,5 +171,12 @@ def render(block):
         return None
     rows = "".join(f"<mtr><mtd>{left}</mtd><mtd>{right}</mtd><mtd><mtext>{note}</mtext></mtd></mtr>"
                    for left, right, note in lines)
-    return (f'<div class="formula"><math display="block" xmlns="http://www.w3.org/1998/Math/MathML"><mtable>{rows}'
-            "</mtable></math></div>")
+    return f'<div class="formula">{MATH} display="block"><mtable>{rows}</mtable></math></div>'
+
+
+def inline(span):
+    """A code span of a sentence as MathML, or None if it may be code."""
+    try:
+        return f"{MATH}>{mathml(span)}</math>" if PAPER.search(span) and not COMMAND.search(span) else None
+    except ValueError:
+        return None

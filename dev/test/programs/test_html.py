@@ -1,6 +1,7 @@
 """The pages of `make book` (dev/book): links lead somewhere, nothing comes from the network, formulas lose no term, the
 search finds, and the figures' numbers are those of the planner and of the formats. Skipped without markdown-it-py."""
 import html.parser
+import importlib
 import itertools
 import json
 import math
@@ -94,10 +95,25 @@ def test_nothing_from_the_network(book):
             assert asks == [], (name, asks)
 
 
-def test_formulas_lose_nothing(book):
-    """Each formula is well-formed MathML with all numbers of its text. Programs' output and commands stay text."""
+@pytest.fixture(scope="module")
+def formula():
     sys.path.insert(0, os.path.dirname(BUILD))
-    import formula
+    return importlib.import_module("formula")
+
+
+def terms(formula, text):
+    """The letters and digits of a formula or of its MathML, without the words that become signs."""
+    for word, letter in formula.GREEK.items():
+        text = text.replace(letter, word)
+    return re.findall(r"[^\W_]", re.sub(r"\b(sqrt|sum|over|of)\b", "", text))
+
+
+def shown_terms(formula, mathml):
+    return terms(formula, " ".join(xml.etree.ElementTree.fromstring(mathml).itertext()))
+
+
+def test_formulas_lose_nothing(formula):
+    """Each formula is well-formed MathML with all terms of its text. Programs' output and commands stay text."""
     formulas = 0
     for document in sorted(name for name in os.listdir(os.path.join(ROOT, "doc")) if name.endswith(".md")):
         page = text_of(f"doc/{document}")
@@ -107,7 +123,7 @@ def test_formulas_lose_nothing(book):
                 continue
             formulas += 1
             words = "".join(xml.etree.ElementTree.fromstring(shown).itertext())
-            assert re.findall(r"\d", words) == re.findall(r"\d", block), (document, block, words)
+            assert shown_terms(formula, shown) == terms(formula, block), (document, block, words)
             assert words.count("=") >= block.count("=") - len(re.findall("[<>]=", block)), (document, block)
     assert formulas >= 40, formulas
     assert formula.render("x             1.0000    2.0000\n") is None
@@ -117,6 +133,19 @@ def test_formulas_lose_nothing(book):
     assert f"<mfrac><msub><mi>m</mi><mi>i</mi></msub>{root}</mfrac>" in formula.render("w = m[i] / sqrt(v)\n")
     assert "<munder><mo>∑</mo><mi>j</mi></munder>" in formula.render("y = sum over j of x[j]\n")
     assert "<mtext>a note</mtext>" in formula.render("y = x^2      a note\n")
+
+
+def test_formulas_in_sentences(book, formula):
+    """A code span that only paper has becomes MathML with all its terms. One that C or a shell could read stays."""
+    for span in ("gelu(x) = x/2 * (1 + tanh(u))", "1/sqrt(HS)", "q k^T", "gelu' = s + 2 x s (1 - s) u'", "C = A B",
+                 "lse[i] = m + log(sum over j of exp(score[i,j] - m))"):
+        assert shown_terms(formula, formula.inline(span)) == terms(formula, span), span
+    for span in ("x[n * C + c]", "w[i] -= lr * dw[i]", "logits = next[text]", "rank == 0", "sqrtf(x)", "(N,C)", "e r",
+                 "llmc/run/sampler.h", "-m N", "--tp 8", "PLAN=1 make x", "table.grad = None", "q k^T (", "./q k^T",
+                 "q, k, v = qkv.split(C, dim=-1)", "float *x = calloc(N * C, sizeof(float));", "<"):
+        assert formula.inline(span) is None, span
+    block = read(book, "06_block.html")
+    assert formula.inline("gelu = x s") in block and "<code>gelu = x s</code>" not in block
 
 
 def test_wrong_use():
