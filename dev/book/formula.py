@@ -9,7 +9,8 @@ a code span of a sentence that C or Python could read.
 import html
 import re
 
-TOKEN = re.compile(r"\s*(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?(?:e-?\d+)?|[A-Za-z]\w*(?:'s\b)?|\.\.\.|[-+<>]=|\S)")
+TOKEN = re.compile(r"\s*(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+|\.[a-z]+)?(?:e-?\d+)?|"  # 1,024 and 1.5e-3 and 1.mantissa
+                   r"[A-Za-z](?:\w|-(?=[a-z]{3}))*(?:'s\b)?|\.\.\.|[-+<>]=|\S)")  # beta1, micro-batches, rank's
 RELATION = re.compile(r"(?:^| )(?:[-+<>]?=|<|>)(?= )")
 COMMAND = re.compile(r"^\s*(\./|python3|scripts/|dev/|make |mpirun|\$)|[\"`{}]|--\w", re.M)
 PAPER = re.compile(r"\w\^|/ ?sqrt\(|\bsum over |^\w+\(\w+\) = | = .*\b\w [A-Za-z]\b")  # x^2, f(x) = y, y = a b: no code

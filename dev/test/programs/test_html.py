@@ -124,6 +124,7 @@ def test_formulas_lose_nothing(formula):
             formulas += 1
             words = "".join(xml.etree.ElementTree.fromstring(shown).itertext())
             assert shown_terms(formula, shown) == terms(formula, block), (document, block, words)
+            assert "[" not in words, (document, block, "an index stands in a note")
             assert words.count("=") >= block.count("=") - len(re.findall("[<>]=", block)), (document, block)
     assert formulas >= 40, formulas
     assert formula.render("x             1.0000    2.0000\n") is None
@@ -132,6 +133,8 @@ def test_formulas_lose_nothing(formula):
     root = "<msqrt><mrow><mi>v</mi></mrow></msqrt>"
     assert f"<mfrac><msub><mi>m</mi><mi>i</mi></msub>{root}</mfrac>" in formula.render("w = m[i] / sqrt(v)\n")
     assert "<munder><mo>∑</mo><mi>j</mi></munder>" in formula.render("y = sum over j of x[j]\n")
+    assert "<mn>1.mantissa</mn>" in formula.render("x = 1.mantissa * 2^e\n")
+    assert "<mi>micro-batches</mi>" in formula.render("y = sum over micro-batches of x - y\n")
     assert "<mtext>a note</mtext>" in formula.render("y = x^2      a note\n")
 
 
