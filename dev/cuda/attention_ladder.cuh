@@ -25,11 +25,12 @@ static const AttentionSizes deep_sizes(1, 256, 1);
 // bytes, flops: as in Layer, at GPT-2's shape. A block visits tiles of keys, so each count is a sum of rows and of
 // rows times T.
 static inline RealShape attention_real_shape(double bytes, double flops, const std::function<void(int)> &choose) {
-    std::array<double, 3> rows, pairs;
-    const AttentionSizes *all[] = {&small_sizes, &deep_sizes, &gpt2_sizes};
-    for (size_t i = 0; i < 3; i++) { rows[i] = (double)all[i]->rows, pairs[i] = rows[i] * all[i]->T; }
+    std::vector<std::vector<double>> sizes;
+    for (const AttentionSizes *s : {&small_sizes, &deep_sizes, &gpt2_sizes}) {
+        sizes.push_back({(double)s->rows, (double)s->rows * s->T});
+    }
     std::string name = format("%d heads, %d tokens", (int)gpt2_sizes.heads, gpt2_sizes.T);
-    return {name, rows, pairs, bytes, flops, false, choose};
+    return {name, sizes, bytes, flops, false, choose};
 }
 
 // index = b * NH + h. Each head of queries has keys of its own, C behind them, and values, 2C behind them.

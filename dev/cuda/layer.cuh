@@ -3,7 +3,6 @@
 #define LAYER_CUH
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
 #include "dev/test/layers/gpu_test.h"
@@ -11,22 +10,22 @@
 
 #define LADDER_GPU "h100" // the GPU of the emulator's bounds
 
-// The layer at GPT-2's shape, which is too large for the emulator. Its counts follow from those of two small problems.
-// A kernel works tile by tile and step by step within a tile, so each count is a * outputs + b * terms, and two
-// problems give a and b.
+// The layer at GPT-2's shape, which is too large for the emulator. Its counts follow from those of small problems. Each
+// count of a kernel is a * size 0 + b * size 1 + ... : a kernel works tile by tile and step by step within a tile, so
+// two sizes are the outputs and the terms of their sums. As many problems as there are sizes give a, b, ...
 struct RealShape {
-    std::string name;                     // with its sizes; "": the layer has no such bound
-    std::array<double, 3> outputs, terms; // of problem 0, which the row shows, of problem 1, and at this shape
-    double bytes, flops;                  // as in Layer
-    bool tiles_share_inputs;              // memory sends an input once, though many tiles read it
-    std::function<void(int)> choose;      // lets the versions run on problem 0 or 1
+    std::string name;                       // with its sizes; "": the layer has no such bound
+    std::vector<std::vector<double>> sizes; // of problem 0, which the row shows, of the others, and at this shape
+    double bytes, flops;                    // as in Layer
+    bool tiles_share_inputs;                // memory sends an input once, though many tiles read it
+    std::function<void(int)> choose;        // lets the versions run on a problem
 };
 
 // The real shape of a layer without tiles, whose counts grow with its rows. Problem 1 has half the rows of problem 0.
 // columns: how many times as wide a row is at this shape.
 static inline RealShape rows_real_shape(const std::string &name, double rows, double real_rows, double bytes,
                                         const std::function<void(int)> &choose, double columns = 1.0) {
-    return {name, {rows, rows / 2.0, real_rows * columns}, {1.0, 1.0, columns}, bytes, 0.0, false, choose};
+    return {name, {{rows, 1.0}, {rows / 2.0, 1.0}, {real_rows * columns, columns}}, bytes, 0.0, false, choose};
 }
 
 struct Layer {

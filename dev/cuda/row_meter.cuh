@@ -69,33 +69,55 @@ struct BoundSum {
     }
 };
 
-// Returns x * a + y * b for each count.
-static emu::Meter combine(const emu::Meter &a, const emu::Meter &b, double x, double y) {
+// Returns a weight for each problem. For each size, the weighted sum over the problems is that of GPT-2's shape.
+static std::vector<double> weights_of_problems(const RealShape &real) {
+    size_t n = real.sizes.size() - 1;
+    std::vector<std::vector<double>> rows(n); // an equation for each size: n factors and GPT-2's size
+    for (size_t i = 0; i < n * (n + 1); i++) { rows[i % n].push_back(real.sizes[i / n][i % n]); }
+    for (size_t k = 0; k < n; k++) { // elimination: in the end only row k has a factor k
+        auto smaller = [k](const auto &a, const auto &b) { return fabs(a[k]) < fabs(b[k]); };
+        std::swap(rows[k], *std::max_element(rows.begin() + (long)k, rows.end(), smaller));
+        for (size_t row = 0; row < n; row++) {
+            double times = row == k ? 0.0 : rows[row][k] / rows[k][k];
+            for (size_t i = k; i <= n; i++) { rows[row][i] -= times * rows[k][i]; }
+        }
+    }
+    std::vector<double> weights;
+    for (size_t k = 0; k < n; k++) { weights.push_back(rows[k][n] / rows[k][k]); }
+    return weights;
+}
+
+// Returns the weighted sum of each count of a kernel over the problems.
+static emu::Meter combine(const std::vector<std::vector<emu::Meter>> &problems, size_t kernel,
+                          const std::vector<double> &weights) {
     emu::Meter result;
-    const uint64_t *from_a = reinterpret_cast<const uint64_t *>(&a), *from_b = reinterpret_cast<const uint64_t *>(&b);
-    uint64_t *to = reinterpret_cast<uint64_t *>(&result);
     for (size_t i = 0; i < sizeof(result) / sizeof(uint64_t); i++) {
-        to[i] = (uint64_t)llround(fmax(0.0, x * (double)from_a[i] + y * (double)from_b[i]));
+        double sum = 0.0;
+        for (size_t problem = 0; problem < problems.size(); problem++) {
+            sum += weights[problem] * (double)reinterpret_cast<const uint64_t *>(&problems[problem][kernel])[i];
+        }
+        reinterpret_cast<uint64_t *>(&result)[i] = (uint64_t)llround(fmax(0.0, sum));
     }
     return result;
 }
 
-// The bound at GPT-2's shape. small: the counts of problem 0. x and y solve x outputs[0] + y outputs[1] = outputs[2],
-// and the equation of the terms.
+// The bound at GPT-2's shape. small: the counts of problem 0.
 static BoundSum bound_at_real_shape(const RealShape &real, const std::vector<emu::Meter> &small,
                                     const std::function<void()> &run) {
     BoundSum bound;
     if (small.empty()) { bound.add_ideal(real.bytes, real.flops); } // the library's
-    real.choose(1);
-    ladder_run(run);
+    std::vector<double> weights = weights_of_problems(real);
+    std::vector<std::vector<emu::Meter>> problems = {small};
+    while (problems.size() < weights.size()) {
+        real.choose((int)problems.size());
+        ladder_run(run);
+        problems.push_back(ladder_meters());
+        cuda_require(problems.back().size() == small.size());
+    }
     real.choose(0);
-    std::vector<emu::Meter> counts = ladder_meters();
-    cuda_require(counts.size() == small.size());
-    double determinant = real.outputs[0] * real.terms[1] - real.outputs[1] * real.terms[0];
-    double x = (real.outputs[2] * real.terms[1] - real.outputs[1] * real.terms[2]) / determinant;
-    double y = (real.outputs[0] * real.terms[2] - real.outputs[2] * real.terms[0]) / determinant;
-    for (size_t i = 0; i < counts.size(); i++) {
-        counts[i] = combine(small[i], counts[i], x, y);
+    std::vector<emu::Meter> counts;
+    for (size_t i = 0; i < small.size(); i++) {
+        counts.push_back(combine(problems, i, weights));
         if (real.tiles_share_inputs) {
             counts[i].loads.unique_sectors = (uint64_t)(real.bytes / 32.0), counts[i].stores.unique_sectors = 0;
         }
