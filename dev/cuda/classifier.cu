@@ -7,7 +7,7 @@
 #define BLOCK 256
 
 struct Classifier {
-    int N = ladder_size(8, 2048), Vp = ladder_size(8192, 50304), V = Vp - 47; // GPT-2: 50257 of 50304
+    int N = ladder_size(8, 2048), Vp = ladder_size(16384, 50304), V = Vp - 47; // GPT-2: 50257 of 50304
     float dloss = 1.0f / (float)N;
     std::vector<float> values, want_losses, want;
     std::vector<int32_t> ids;
@@ -17,7 +17,8 @@ struct Classifier {
 
     Classifier()
         : values(random_values((int64_t)N * Vp, 3.0f, 1)), want_losses((size_t)N), want(values),
-          ids(random_ids(N, V, 2)), logits((int64_t)N * Vp), targets(ids), losses(N), probabilities((int64_t)N * Vp) {
+          ids(random_ids(N, Vp / 2 - 47, 2)), // also for problem 1
+          logits((int64_t)N * Vp), targets(ids), losses(N), probabilities((int64_t)N * Vp) {
         cpu_cross_entropy(want_losses.data(), want.data(), ids.data(), N, V, Vp, dloss, true);
         for (size_t i = 0; i < want.size(); i++) { want[i] = (int)(i % (size_t)Vp) < V ? want[i] : 0.0f; }
     }
@@ -177,9 +178,17 @@ static void classifier5(Classifier &p) {
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Classifier p;
-    double bytes = 2.0 * (double)sizeof(floatX) * (double)p.N * p.Vp + 8.0 * p.N;
-    ladder.layer({format("loss and its gradient, %d x %d", p.N, p.V), bytes, 0.0, [&p] { p.clear(); },
-                  [&p](Test *t) { p.check(t); }});
+    auto bytes_of = [](double N, double Vp) { return 2.0 * (double)sizeof(floatX) * N * Vp + 8.0 * N; };
+    auto choose = [&p, Vp = p.Vp](int problem) { p.Vp = problem == 0 ? Vp : Vp / 2, p.V = p.Vp - 47; };
+    double N = p.N, logits = N * p.Vp, real_N = 16384.0, real_Vp = 50304.0;
+    RealShape real = {"16384 x 50257",
+                      {{logits, N}, {logits / 2.0, N}, {real_N * real_Vp, real_N}},
+                      bytes_of(real_N, real_Vp),
+                      0.0,
+                      false,
+                      choose};
+    ladder.layer({format("loss and its gradient, %d x %d", p.N, p.V), bytes_of(p.N, p.Vp), 0.0, [&p] { p.clear(); },
+                  [&p](Test *t) { p.check(t); }, real});
     ladder.version("probabilities in memory", [&p] { classifier1(p); });
     ladder.version("one kernel, three passes", [&p] { classifier2(p); });
     ladder.version("online maximum and sum", [&p] { classifier3(p); });

@@ -16,17 +16,29 @@
 
 // ---- dinp and dweight ----
 
-struct Backward {
-    int N = ladder_size(128, 16384), C = ladder_size(128, 768), OC = ladder_size(128, 3072);
-    int splits = ladder_size(2, 8); // of the sum over N, in version 3
+struct Sizes {
+    int N, OC, C, splits; // splits: of the sum over N, in version 3
+
+    double outputs(void) const { return (double)OC * C; } // of dweight
+    double flops(void) const { return 4.0 * N * outputs(); }
+    double bytes(void) const { // += reads dweight and writes it
+        return sizeof(floatX) * (2.0 * N * C + (double)N * OC + outputs()) + 2.0 * sizeof(float) * outputs();
+    }
+    // Each count of a kernel is a sum of multiples of these: matrices, the parts of dweight, the terms of a product.
+    std::vector<double> sizes(void) const {
+        return {(double)N * C, outputs(), (double)N * OC, splits * outputs(), N * outputs()};
+    }
+};
+
+struct Backward : Sizes {
     std::vector<float> want_dinp, want_dweight, ones;
     DeviceArray<floatX> inp, weight, dout, dinp;
     DeviceArray<float> dweight, parts;
     DeviceArray<uint8_t> workspace;
     CublasContext cublas;
 
-    Backward()
-        : want_dinp((size_t)N * C, 0.0f), want_dweight((size_t)OC * C, 1.0f), ones(want_dweight),
+    Backward(const Sizes &of)
+        : Sizes(of), want_dinp((size_t)N * C, 0.0f), want_dweight((size_t)OC * C, 1.0f), ones(want_dweight),
           inp(random_values((int64_t)N * C, 1.0f, 1)), weight(random_values((int64_t)OC * C, 1.0f, 2)),
           dout(random_values((int64_t)N * OC, 1.0f, 3)), dinp((int64_t)N * C), dweight((int64_t)OC * C),
           parts((int64_t)splits * OC * C), workspace(32 << 20) {
@@ -228,17 +240,22 @@ static void backward_llmc(Backward &p) {
     linear_backward(&p.cublas, layer, p.dinp.data, p.dout.data, p.inp.data, NULL, p.N, 0);
 }
 
-static void backward_ladder(Ladder &ladder, Backward &p) {
-    double bytes = (double)sizeof(floatX) * (2.0 * p.N * p.C + (double)p.N * p.OC + (double)p.OC * p.C) +
-                   2.0 * sizeof(float) * p.OC * p.C; // += reads dweight and writes it
-    ladder.layer({format("matmul backward, %d x %d x %d", p.N, p.OC, p.C), bytes, 4.0 * p.N * p.OC * p.C,
-                  [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
-    ladder.version("lanes along columns", [&p] { backward1(p); });
+// p: the problem that the versions run on.
+static void backward_ladder(Ladder &ladder, Backward *problems, Backward *&p) {
+    const Sizes gpt2 = {16384, 3072, 768, 8};
+    std::vector<std::vector<double>> sizes;
+    for (int i = 0; i < 5; i++) { sizes.push_back(problems[i].sizes()); }
+    sizes.push_back(gpt2.sizes());
+    auto choose = [&p, problems](int problem) { p = problems + problem; };
+    RealShape real = {"16384 x 3072 x 768", sizes, gpt2.bytes(), gpt2.flops(), false, choose};
+    ladder.layer({format("matmul backward, %d x %d x %d", p->N, p->OC, p->C), p->bytes(), p->flops(),
+                  [&p] { p->clear(); }, [&p](Test *t) { p->check(t); }, real});
+    ladder.version("lanes along columns", [&p] { backward1(*p); });
 #ifndef PRECISION_FP32
-    ladder.version("tensor cores", [&p] { backward2(p); });
-    ladder.version("sum over N in parts", [&p] { backward3(p); });
+    ladder.version("tensor cores", [&p] { backward2(*p); });
+    ladder.version("sum over N in parts", [&p] { backward3(*p); });
 #endif
-    ladder.version("llmc", [&p] { backward_llmc(p); });
+    ladder.version("llmc", [&p] { backward_llmc(*p); });
 }
 
 // ---- dbias ----
@@ -333,9 +350,12 @@ static void bias_ladder(Ladder &ladder, Bias &p) {
 
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
-    Backward backward;
+    Backward problems[] = {
+        Sizes{ladder_size(128, 16384), ladder_size(128, 3072), ladder_size(128, 768), ladder_size(2, 8)},
+        Sizes{256, 128, 128, 2}, Sizes{128, 256, 128, 2}, Sizes{128, 128, 256, 2}, Sizes{128, 128, 128, 1}};
+    Backward *backward = problems;
     Bias bias;
-    backward_ladder(ladder, backward);
+    backward_ladder(ladder, problems, backward);
     bias_ladder(ladder, bias);
     return ladder.end();
 }
