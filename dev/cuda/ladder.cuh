@@ -1,9 +1,9 @@
 // What the ladders of this folder share. A ladder is a layer in several versions, from the naive one to the one in
 // llmc/. Each version runs, is compared with the CPU trainer's function, and gets a row of a table.
 //
-//   ladder_layernorm            all versions of each layer in the file
-//   ladder_layernorm --ends     only the first and the last version of each
-//   ladder_layernorm --all-columns
+//   ladder_layernorm                all versions of each layer in the file
+//   ladder_layernorm --ends         only the first and the last version of each
+//   ladder_layernorm --all-columns  with the columns that the page leaves out
 #ifndef LADDER_CUH
 #define LADDER_CUH
 

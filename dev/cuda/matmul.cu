@@ -102,9 +102,8 @@ template <int PAD> static void forward3(Forward &p) {
         <<<dim3(p.OC / SMALL, p.N / SMALL), dim3(SMALL, SMALL)>>>(p.out.data, p.x.data, p.w.data, p.b.data, p.OC, p.C);
 }
 
-// From version 5 on a block has SIDE x SIDE threads. Thread (y,x) computes R x R values of out: in the rows y, y +
-// SIDE,
-// ... and in the columns x, x + SIDE, ... of the block's tile.
+// From version 5 on a block has SIDE x SIDE threads. Thread (y,x) computes R x R values of out: of the block's tile,
+// the rows y, y + SIDE, ... and the columns x, x + SIDE, ...
 template <int SIDE> __device__ __forceinline__ int first_row() { return (int)threadIdx.x / SIDE; }
 template <int SIDE> __device__ __forceinline__ int first_column() { return (int)threadIdx.x % SIDE; }
 

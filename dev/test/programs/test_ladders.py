@@ -85,7 +85,7 @@ def test_real_shape():
     for _, name, cells in page["loss and its gradient, 8 x 16337"][1:]:  # a logit in and out; target and loss of a row
         assert abs(float(cells.split("|")[4].split()[0]) - 16384 * (50304 * 4 + 8) / 3350e3) <= 0.1, (name, cells)
     first = page["matmul backward, 128 x 128 x 128"][0][2].split("|")[4].split()
-    sectors = 2 * flops / 2 / 32 * 3 + 16384 * 768 * 2 / 32 + 2 * 3072 * 768 * 4 / 32  # of the sums, dinp and dweight
+    sectors = 3 * flops / 32 + 16384 * 768 * 2 / 32 + 2 * 3072 * 768 * 4 / 32  # of the sums, dinp and dweight
     assert abs(float(first[0]) - 32 * sectors / (66.9e6 / 256 * 5120 / 132)) <= 0.1 and first[1] == "L2", first
 
 
