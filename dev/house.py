@@ -37,7 +37,7 @@ FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "trai
 # The rest: most lines of all files under a path and under no longer one, fixtures apart.
 # A path counts for the longest name that it begins with: "dev" is what no other line names.
 BUDGETS = {"dev/test": 28500, "dev/emu": 10500, "dev/exercises": 7000, "dev/figures": 3400, "dev/book": 1000,
-           "dev": 8350, "scripts": 1000, "Makefile": 200,
+           "dev": 8400, "scripts": 1000, "Makefile": 200,
            "doc/simple/train_gpt2_simple.c": 600, "doc/simple/train_gpt2_simple.cu": 700}
 RECIPE, RECIPE_LINES = r"scripts/(run|finetune)_\w+\.sh", 80
 SHARED_LINES = 40  # that two main files may have in common
