@@ -166,8 +166,9 @@ void report_difference(const Call &mine, const Call &theirs, int peer) {
     if (peer != 0 && !mine.is_transfer()) { return; }
     report(mine.source,
            mine.is_transfer() ? "a receive differs from the send of its peer"
-                              : words("collective %zu of the communicator differs", comm.collectives),
-           words("  rank %d calls ", comm.rank) + to_text(mine) + words("\n  rank %d calls ", peer) + to_text(theirs));
+                              : format("collective %zu of the communicator differs", comm.collectives),
+           format("  rank %d calls ", comm.rank) + to_text(mine) + format("\n  rank %d calls ", peer) +
+               to_text(theirs));
 }
 
 // Takes what peers have sent; they take what this rank sends. A collective begins when all ranks have called it.
@@ -218,7 +219,7 @@ bool meet(const std::vector<Call> &group) {
     while (!proceed(*comm, rung, &heard, &culprit)) { rung = sleep_at(&comm->file.own(), heard); }
     comm->has_failed = !culprit.empty();
     if (comm->has_failed) {
-        fail(ncclRemoteError, words("rank %d in ", comm->rank) + to_text(group[0]) + ": " + culprit + " has ended");
+        fail(ncclRemoteError, format("rank %d in ", comm->rank) + to_text(group[0]) + ": " + culprit + " has ended");
     }
     return !comm->has_failed;
 }
@@ -257,12 +258,12 @@ ncclResult_t call(const Call &c, const void *send, void *receive, ncclComm *comm
     const char *name = name_of(c.kind);
     check_handle(comm, name, at);
     if (c.type >= ncclNumTypes || TYPES[c.type].bytes == 0) {
-        return fail(ncclInvalidArgument, words("%s: the emulator has no type %u", name, c.type));
+        return fail(ncclInvalidArgument, format("%s: the emulator has no type %u", name, c.type));
     }
     if (c.root < 0 || c.root >= comm->ranks) {
-        return fail(ncclInvalidArgument, words("%s: rank %d of %d ranks", name, c.root, comm->ranks));
+        return fail(ncclInvalidArgument, format("%s: rank %d of %d ranks", name, c.root, comm->ranks));
     }
-    if (group.size() == CALLS_MOST) { return fail(ncclInvalidUsage, words("%s: call 2049 of a group", name)); }
+    if (group.size() == CALLS_MOST) { return fail(ncclInvalidUsage, format("%s: call 2049 of a group", name)); }
     if (in_group && (!c.is_transfer() || (!group.empty() && group[0].comm != comm))) {
         report(at, format("%s in a group: the emulator has groups of sends and receives of one communicator", name));
     }
@@ -284,11 +285,11 @@ const char ID_MAGIC[8] = "emunccl";
 std::string conflict(const ncclComm &comm, const Member &m) {
     const Shared &shared = *comm.file.shared;
     if (!m.joined) { return ""; }
-    if (comm.ranks != comm.group().ranks) { return words(", and another rank says %d ranks", comm.group().ranks); }
+    if (comm.ranks != comm.group().ranks) { return format(", and another rank says %d ranks", comm.group().ranks); }
     if (m.rank == comm.rank) { return ", and there is such a rank already"; }
     // A test may give processes of one machine the names of several hosts.
     if (m.device != comm.device || strcmp(shared.processes[m.process].host, comm.file.own().host) != 0) { return ""; }
-    return words(" on device %d, which rank %d uses", m.device, m.rank);
+    return format(" on device %d, which rank %d uses", m.device, m.rank);
 }
 
 void enter(const ncclComm &comm, Source at) {
@@ -302,7 +303,7 @@ void enter(const ncclComm &comm, Source at) {
         const std::string problem = conflict(comm, m);
         if (problem.empty()) { continue; }
         snprintf(group.ended, sizeof(group.ended), "%s", who(comm.file, newcomer).c_str());
-        report(at, words("ncclCommInitRank of rank %d of %d", comm.rank, comm.ranks) + problem,
+        report(at, format("ncclCommInitRank of rank %d of %d", comm.rank, comm.ranks) + problem,
                "  " + who(comm.file, m) + " called it at " + m.at);
     }
     group.members[comm.rank] = newcomer;
@@ -332,7 +333,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
     if (id == nullptr) { return fail(ncclInvalidArgument, "ncclGetUniqueId: null"); }
     Id made = {"", own_file(), 0};
     Shared *shared = made.file.shared;
-    if (!shared) { return fail(ncclSystemError, words("ncclGetUniqueId: no shared memory: %s", strerror(errno))); }
+    if (!shared) { return fail(ncclSystemError, format("ncclGetUniqueId: no shared memory: %s", strerror(errno))); }
     SharedGuard guard(made.file);
     if (shared->num_groups == GROUPS_MOST) { return fail(ncclSystemError, "ncclGetUniqueId: too many communicators"); }
     memcpy(made.magic, ID_MAGIC, sizeof(made.magic));
@@ -349,7 +350,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     check_thread("ncclCommInitRank", {file, line});
     if (comm == nullptr || ranks < 1 || ranks > PROCESSES_MOST || rank < 0 || rank >= ranks) {
         const char *const text = "ncclCommInitRank: rank %d of %d, and the emulator has at most %d";
-        return fail(ncclInvalidArgument, words(text, rank, ranks, PROCESSES_MOST));
+        return fail(ncclInvalidArgument, format(text, rank, ranks, PROCESSES_MOST));
     }
     if (memcmp(where.magic, ID_MAGIC, sizeof(where.magic)) != 0) {
         return fail(ncclInvalidArgument, "ncclCommInitRank: the id is not one of ncclGetUniqueId's");
@@ -362,9 +363,9 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     *comm = nullptr;
     const File found = open_file(where.file);
     if (found.shared == nullptr) {
-        return fail(ncclSystemError, words("no memory is shared with process %d, which made the id (%s): all ranks "
-                                           "must run on one machine",
-                                           where.file.pid, strerror(errno)));
+        return fail(ncclSystemError, format("no memory is shared with process %d, which made the id (%s): all ranks "
+                                            "must run on one machine",
+                                            where.file.pid, strerror(errno)));
     }
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, found, where.group});

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -116,15 +115,6 @@ const Type TYPES[ncclNumTypes] = {
 
 // ---- Texts ----
 
-__attribute__((format(printf, 1, 2))) inline std::string words(const char *text, ...) { // formats what is no report
-    char line[1024];
-    va_list arguments;
-    va_start(arguments, text);
-    vsnprintf(line, sizeof(line), text, arguments);
-    va_end(arguments);
-    return line;
-}
-
 inline const char *name_of(Kind kind) {
     static const char *const NAMES[] = {"ncclAllReduce",    "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
                                         "ncclCommInitRank", "ncclCommDestroy",   "ncclSend",      "ncclRecv"};
@@ -133,9 +123,9 @@ inline const char *name_of(Kind kind) {
 
 inline std::string to_text(const Call &c) { // "ncclAllReduce of 8 float32, at a.cu:3"
     std::string text = name_of(c.kind);
-    if (c.kind != INIT && c.kind != DESTROY) { text += words(" of %zu %s", c.count, TYPES[c.type].name); }
-    if (c.kind == SEND) { text += words(" to rank %d", c.root); }
-    if (c.kind == BROADCAST || c.kind == RECEIVE) { text += words(" from rank %d", c.root); }
+    if (c.kind != INIT && c.kind != DESTROY) { text += format(" of %zu %s", c.count, TYPES[c.type].name); }
+    if (c.kind == SEND) { text += format(" to rank %d", c.root); }
+    if (c.kind == BROADCAST || c.kind == RECEIVE) { text += format(" from rank %d", c.root); }
     return text + ", at " + c.at;
 }
 
@@ -168,7 +158,7 @@ inline File open_file(const File &there) {
     for (const File &file : files) {
         if (file.inode == there.inode) { return file; }
     }
-    const std::string path = words("/proc/%d/fd/%d", there.pid, there.descriptor);
+    const std::string path = format("/proc/%d/fd/%d", there.pid, there.descriptor);
     struct stat status;
     if (stat(path.c_str(), &status) != 0) { return {}; }
     errno = ESTALE; // another file is there
@@ -235,7 +225,7 @@ inline const Transfer *wait_of(Shared *shared, const Process &p) {
 }
 
 inline std::string who(const File &file, const Member &m) {
-    return words("rank %d (pid %d)", m.rank, file.shared->processes[m.process].pid);
+    return format("rank %d (pid %d)", m.rank, file.shared->processes[m.process].pid);
 }
 
 // Returns which rank of a communicator has ended first, or "". The ranks that then fail may end, too.
@@ -262,12 +252,12 @@ inline void find_cycle(const File &file) {
         Group &group = shared->groups[t->group];
         const Member &own = group.members[t->own], &peer = group.members[t->peer];
         if (!peer.joined || !find_ended(file, &group).empty()) { return; }
-        lines += words("%s  rank %d (pid %d): ", count == 0 ? "" : "\n", p.rank, p.pid) + to_text(t->call);
-        lines += words(", as rank %d of communicator %d, made at %s", own.rank, t->group + 1, own.at);
+        lines += format("%s  rank %d (pid %d): ", count == 0 ? "" : "\n", p.rank, p.pid) + to_text(t->call);
+        lines += format(", as rank %d of communicator %d, made at %s", own.rank, t->group + 1, own.at);
         if (count++ == 0) { source = t->call.source; }
         process = peer.process;
     } while (process != file.process);
-    report(source, count == 1 ? "a rank waits for itself" : words("%d ranks wait for each other", count), lines);
+    report(source, count == 1 ? "a rank waits for itself" : format("%d ranks wait for each other", count), lines);
 }
 
 } // namespace emu::nccl

@@ -15,9 +15,9 @@ namespace emu {
 __thread Now now;
 __thread bool reporting;
 
-// Only reports use text, and each begins with a call of format.
+// In a kernel only reports use text, and each begins with a call of format.
 std::string format(const char *text, ...) {
-    reporting = true;
+    reporting |= in_kernel();
     char line[1024];
     va_list arguments;
     va_start(arguments, text);
@@ -52,19 +52,13 @@ void for_each_instruction(const std::function<void(const char *)> &use) {
     for_each_line("objdump -d --no-show-raw-insn " + own_path(), use);
 }
 
-static std::string hexadecimal(uintptr_t number) { // without format, because this is no report
-    char text[32];
-    snprintf(text, sizeof(text), "0x%zx", number);
-    return text;
-}
-
 // What addr2line says of addresses of this program. The innermost line comes first, then those it is inlined into.
 static std::map<uintptr_t, std::string> run_addr2line(const std::string &options, const std::vector<uintptr_t> &pcs) {
     std::map<uintptr_t, std::string> texts;
     constexpr size_t AT_ONCE = 1000; // a command line has a limit
     for (size_t begin = 0; begin < pcs.size(); begin += AT_ONCE) {
         std::string command = "addr2line -a " + options + " -e " + own_path();
-        for (size_t i = begin; i < pcs.size() && i < begin + AT_ONCE; i++) { command += " " + hexadecimal(pcs[i]); }
+        for (size_t i = begin; i < pcs.size() && i < begin + AT_ONCE; i++) { command += format(" 0x%zx", pcs[i]); }
         std::string *text = nullptr;
         for_each_line(command, [&](const char *line) {
             if (strncmp(line, "0x", 2) == 0) {
@@ -97,7 +91,7 @@ std::map<uintptr_t, std::string> lines_of_pcs(const std::vector<uintptr_t> &pcs)
     for (uintptr_t pc : pcs) {
         const std::string &text = found[pc - 1];
         bool unknown = text.empty() || text.compare(0, 2, "??") == 0;
-        lines[pc] = unknown ? "address " + hexadecimal(pc) : shorten(text);
+        lines[pc] = unknown ? format("address 0x%zx", pc) : shorten(text);
     }
     return lines;
 }
