@@ -123,6 +123,8 @@ Tensor tensor_of(Descriptor *d) {
                       sizes_of(d, CUDNN_ATTR_TENSOR_STRIDES)};
     need(t.alignment >= t.width() && (t.alignment & (t.alignment - 1)) == 0, "alignment");
     need(!t.by_value || (!t.is_virtual && t.size() == 1), "by value: one real number");
+    const bool can_be_stored = t.type == CUDNN_DATA_FLOAT || t.type == CUDNN_DATA_BFLOAT16;
+    need(t.is_virtual || can_be_stored, "a stored tensor in another type than fp32 and bf16");
     return t;
 }
 
@@ -441,6 +443,9 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor, const ch
     for (const Attribute &a : ATTRIBUTES) {
         need(a.of != d->type || a.role > SETTINGS || !d->values[a.name].empty(),
              "attribute " + std::to_string(a.name) + " is missing");
+    }
+    for (int name : {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_ATTR_REDUCTION_COMP_TYPE}) {
+        need(value_of(d, name, CUDNN_DATA_FLOAT) == CUDNN_DATA_FLOAT, "other arithmetic than fp32");
     }
     if (d->type == KIND(TENSOR)) { tensor_of(d); }
     if (is_operation(d->type)) { step_of(d); } // checks it

@@ -808,14 +808,42 @@ BUG(cublas_across_streams) {
     cudaMemset(A, 0, 16 * sizeof(float)); // @M
 }
 
+struct Setting {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    const void *values;
+};
+static void describe(cudnnBackendDescriptorType_t type, const std::vector<Setting> &settings) {
+    cudnnBackendDescriptor_t made;
+    cudnnBackendCreateDescriptor(type, &made);
+    for (const Setting &s : settings) { cudnnBackendSetAttribute(made, s.name, s.type, s.count, s.values); }
+    cudnnBackendFinalize(made); // @Q
+    cudnnBackendDestroyDescriptor(made);
+}
+
 //! emu: cudnnBackendFinalize: attribute 1500 is missing, at @Q
 BUG(cudnn_attribute_missing) {
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t product;
-    cudnnBackendCreateDescriptor(CUDNN_BACKEND_MATMUL_DESCRIPTOR, &product);
-    if (!bug) { cudnnBackendSetAttribute(product, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type); }
-    cudnnBackendFinalize(product); // @Q
-    cudnnBackendDestroyDescriptor(product);
+    if (bug) { describe(CUDNN_BACKEND_MATMUL_DESCRIPTOR, {}); }
+    describe(CUDNN_BACKEND_MATMUL_DESCRIPTOR, {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type}});
+}
+
+//! emu: cudnnBackendFinalize: other arithmetic than fp32, at @Q
+BUG(cudnn_other_arithmetic) {
+    const cudnnDataType_t type = bug ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    describe(CUDNN_BACKEND_MATMUL_DESCRIPTOR, {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type}});
+}
+
+//! emu: cudnnBackendFinalize: a stored tensor in another type than fp32 and bf16, at @Q
+BUG(cudnn_stored_integers) {
+    const cudnnDataType_t type = bug ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT;
+    const int64_t id = 1, ones[4] = {1, 1, 1, 1}, alignment = 4;
+    describe(CUDNN_BACKEND_TENSOR_DESCRIPTOR, {{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id},
+                                               {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type},
+                                               {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, ones},
+                                               {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, ones},
+                                               {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment}});
 }
 
 // ---- Two streams ----
