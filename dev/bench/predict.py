@@ -182,10 +182,11 @@ class Step:
         self.move("matmul_sum_rows", layers, 3 * value * self.Q)
 
     def add_update(self):
-        """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
+        """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight."""
+        moment = 2 if self.run.moments == "bf16" else 4
         self.move("fill", self.micro_batches if self.stage > 1 else 1, 4 * self.parameters)
         self.move("global_norm_squared", self.L + 1, 4 * self.own / (self.L + 1))
-        self.move("update_elements", self.L + 1, 30 * self.own / (self.L + 1))
+        self.move("update_elements", self.L + 1, (14 + 4 * moment) * self.own / (self.L + 1))
 
     # --- between GPUs, and between a GPU and its host ---
     def travels(self, kind):

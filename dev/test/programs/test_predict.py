@@ -44,6 +44,14 @@ def test_documents_on_gpt2_and_llama():
     assert round(predict.Step("-e d12 -b 64 -d 524288").mfu, 2) == mfu
 
 
+def test_moments_in_bf16():
+    """The update reads and writes m and v of each parameter, and 2 bytes of each number are gone."""
+    needs("train_gpt2emu")
+    fp32, bf16 = (predict.Step(f"-e d12 -b 4 --moments {words}") for words in ("fp32", "bf16"))
+    saved = fp32.kernels["update_elements"].bytes - bf16.kernels["update_elements"].bytes
+    assert round(saved) == 8 * fp32.own, saved
+
+
 def test_between_machines():
     """A network makes GPUs without NVLink no faster, and not much slower."""
     needs("train_gpt2emu")
