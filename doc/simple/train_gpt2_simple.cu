@@ -78,8 +78,7 @@ __global__ void sum_rows(float *sums, const floatX *values, int64_t rows, int64_
     if (c < width && lane() == 0) { sums[c] = sum; }
 }
 
-// LayerNorm over the C channels of a row (Ba, Kiros, Hinton 2016), by a warp. The backward also needs mean and rstd
-// (N).
+// LayerNorm over the C channels of a row (Ba, Kiros, Hinton 2016), by a warp, which keeps mean and rstd (N):
 //   mean = sum(x)/C, rstd = 1/sqrt(sum((x-mean)^2)/C + 1e-5), out = (x - mean) * rstd * weight + bias
 __global__ void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
                                   const floatX *bias, int N, int C) {
@@ -548,7 +547,7 @@ static void model_open(Model &model, const char *path, uint64_t seed) {
     ok = ok && c.C % (8 * c.NH) == 0 && c.C / c.NH <= MAX_HEAD_SIZE;
     if (!ok) { fail("%d channels in %d heads: expected heads of 8, 16, .. %d channels", c.C, c.NH, MAX_HEAD_SIZE); }
     if (model.T == 0) { model.T = min(c.maxT, 1024); }
-    if (model.T > c.maxT) { fail("--seq-len %d: the model knows only %d positions", model.T, c.maxT); }
+    if (model.T < 1 || model.T > c.maxT) { fail("--seq-len %d: the model knows only %d positions", model.T, c.maxT); }
     const int64_t n = model.num_params = (int64_t)params_of(model, (char *)NULL, 0).end; // with char, a byte is a value
     const int64_t bytes = (int64_t)acts_of(model, 0).end;                                // there is no memory yet
     const double mib = 1 << 20;

@@ -90,9 +90,10 @@ def test_refused():
     whole = model_bytes(c, make_params(c))
     files = {"short.bin": whole[:-4], "long.bin": whole + b"\0", "bf16.bin": model_header(c, 5), "empty.bin": b"",
              "gpt2.bin": model_header({**c, "V": 50257, "Vp": 50304}), "deep.bin": model_header({**c, "L": 1 << 30}),
-             "odd.bin": model_header({**c, "Vp": 261}), "none.bin": None}
+             "odd.bin": model_header({**c, "Vp": 261}), "endless.bin": model_header({**c, "maxT": 0}), "none.bin": None}
     for name, data in files.items():
-        says = {"deep.bin": "heads of 8, 16", "odd.bin": "heads of 8, 16", "none.bin": "No such file"}.get(name, name)
+        says = {"deep.bin": "heads of 8, 16", "odd.bin": "heads of 8, 16", "endless.bin": "knows only 0",
+                "none.bin": "No such file"}.get(name, name)
         file = write(name, data) if data is not None else path(name)
         built("bf16").refused("--init", file, *text, "--steps", 1, says=[says])
     write("whole.bin", whole)
