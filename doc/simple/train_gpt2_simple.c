@@ -515,7 +515,7 @@ static void sample(Model *model, const Run *run, int64_t step) {
         if (i >= 0) { token = sample_token(model, n, run->temperature, (double)bits / 9007199254740992.0); }
         if (n == T) { memmove(model->tokens, model->tokens + T - half, (size_t)half * sizeof(int32_t)), n = half; }
         model->tokens[n++] = token;
-        putchar(token < ' ' && token != '\n' ? '?' : token); // control characters would steer a terminal
+        putchar(token == '\n' || (token >= ' ' && token < BYTE_VOCAB - 1) ? token : '?'); // no control characters
     }
     printf("\n");
 }

@@ -90,6 +90,13 @@ def test_models_travel():
     assert simple("--init", path("simple.bin"), *text[:4], "--temperature", 0)[0].count("e") > 0
 
 
+def test_sample_steers_no_terminal():
+    """A new model writes all tokens, also that of a text's end. What is no text is shown as a question mark."""
+    out = simple(*book(), "--layers", "1", "--heads", "1", "--channels", "8", "--seq-len", "8", "--steps", "0",
+                 "--sample-tokens", "2000")[0]
+    assert out.count("?") > 100 and min(set(out) - {"\n"}) == " "
+
+
 def test_threads():
     """No number of threads changes a bit, and neither does OpenMP."""
     trained()
