@@ -417,6 +417,7 @@ VICTIM_ALONE(fault_die_in_part, 2, KILLED) {
 BUG(other_order, 2, 0) {
     ncclComm_t first = w->part({0, 1}), second = w->part({0, 1});
     float *to = zeros(16), *from = zeros(16);
+    if (w->rank == 0) { usleep(50000); } // so rank 1 is the first to look for a cycle, and rank 0 reports it
     for (int turn = 0; turn < 2; turn++) {
         if ((turn == 0) == (!w->bug || w->rank == 0)) {
             ncclAllGather(from, to, 8, ncclFloat32, first, w->stream); // @A
